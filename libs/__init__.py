@@ -1,0 +1,1 @@
+"""The libraries: the ground that every service stands on."""

@@ -1,0 +1,1 @@
+"""The artifact service: bare git repositories, their tokens, smart HTTP, and blobs."""

@@ -1,0 +1,1 @@
+"""The editor service: turns one planned step into changed files."""

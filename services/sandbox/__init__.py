@@ -1,0 +1,1 @@
+"""Sandbox: computers for untrusted code, one workspace each."""

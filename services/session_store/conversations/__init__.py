@@ -1,0 +1,1 @@
+"""Conversations: trees of messages, compaction, context blocks."""

@@ -1,0 +1,1 @@
+"""The verifier: decides whether a change may be committed, from what the repository's own tests say before and after it."""

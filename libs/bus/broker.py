@@ -17,6 +17,7 @@ import httpx
 
 from libs.bus.connection import Connection
 from libs.bus.topology import ADMIN, SERVICES, declare, permissions
+from libs.plain_http import loopback_client
 from libs.settings import BusSettings
 
 MAX_PAYLOAD = 8 * 1024 * 1024
@@ -149,7 +150,7 @@ class Broker:
     async def _wait_ready(self, seconds: float) -> None:
         assert self.process is not None
         deadline = asyncio.get_running_loop().time() + seconds
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with loopback_client() as client:
             while asyncio.get_running_loop().time() < deadline:
                 if self.process.returncode is not None:
                     break

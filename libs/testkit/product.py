@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from libs.plain_http import loopback_client
+
 ENDED = frozenset({"finished", "failed", "cancelled", "denied"})
 COMMAND = str(Path(sys.executable).parent / "agent-coder")
 
@@ -112,7 +114,7 @@ async def product(home: Path, model: str | None, *options: str, environment: Map
     try:
         url = await _ready(home, process)
         headers = {"Authorization": f"Bearer {(home / 'token').read_text().strip()}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as client:
+        async with loopback_client(base_url=url, headers=headers, timeout=30) as client:
             yield Product(home, client, process)
     finally:
         await _stop(process)
@@ -121,7 +123,7 @@ async def product(home: Path, model: str | None, *options: str, environment: Map
 async def _ready(home: Path, process: asyncio.subprocess.Process) -> str:
     runtime = home / "runtime.json"
     try:
-        async with asyncio.timeout(60), httpx.AsyncClient(trust_env=False) as client:
+        async with asyncio.timeout(60), loopback_client() as client:
             while process.returncode is None:
                 try:
                     url = str(json.loads(runtime.read_text())["url"])

@@ -1,5 +1,6 @@
 """The commands, by name. Nothing of the services is imported before a command needs it."""
 
+import gc
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -43,6 +44,7 @@ def up(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if not verbose:
         logging.getLogger("services.inference.__main__").setLevel(logging.ERROR)  # what it warns of stands in the ready lines
+    gc.disable()  # until all is loaded: there is no garbage in what is imported
     from services.cli import up as starting
 
     where = home or settings().home

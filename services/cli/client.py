@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from libs.plain_http import trusts_nobody
 from services.cli.answers import Telling
 from services.cli.errors import ApiProblem, CliError, Unreachable, Usage
 from services.cli.home import DEFAULT_URL, HomeFolder
@@ -42,8 +43,10 @@ class Api:
         self._retry_seconds = retry_seconds
         self._away_seconds = away_seconds
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {where.token}"} if where.token else {})
-        local = urlsplit(where.url).hostname in LOOPBACK
-        self._http = httpx.Client(base_url=where.url, headers=headers, timeout=timeout_seconds, trust_env=not local)
+        parts = urlsplit(where.url)
+        local = parts.hostname in LOOPBACK
+        verify = trusts_nobody() if local and parts.scheme == "http" else True
+        self._http = httpx.Client(base_url=where.url, headers=headers, timeout=timeout_seconds, trust_env=not local, verify=verify)
 
     def get(self, path: str, **query: Any) -> Json:
         """GET, the query's empty values left out."""

@@ -6,6 +6,7 @@ descriptor of a pipe twice, which in a process with threads can close somebody e
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -27,6 +28,7 @@ import psutil
 from libs.bus import NoAnswer, Service, ports
 from libs.bus.broker import Broker
 from libs.bus.kept_broker import kept
+from libs.plain_http import loopback_client
 from libs.settings import BusSettings
 from services.cli.client import LOOPBACK
 from services.cli.errors import CliError
@@ -138,6 +140,8 @@ async def _serve(options: UpOptions, home: HomeFolder, runtime: Runtime, say: Sa
         for service in services:
             await stack.enter_async_context(service.running(BusSettings()))
         wrong = await _ready(runtime.url, stop)
+        gc.freeze()  # what was loaded stays: no collection looks at it again
+        gc.enable()
         if wrong is not None:
             _announce(home, runtime, say, model, wrong, time.monotonic() - began)
             await stop.wait()
@@ -216,7 +220,7 @@ async def _ready(url: str, stop: asyncio.Event) -> dict[str, str] | None:
     """Wait until every service answers: what is not as it should be, by service. None when told to stop before."""
     deadline = time.monotonic() + READY_SECONDS
     last = "nothing listens"
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with loopback_client(timeout=10) as client:
         while not stop.is_set():
             with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
                 checks = dict((await client.get(f"{url}/readyz")).json()["checks"])

@@ -3,6 +3,7 @@
 Invariants: a golden example is written once and stays; `published.json` only grows; nothing is written while there is a fault.
 """
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,9 +19,15 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Catalogue = Mapping[str, type[Message]]
 
 
+@functools.cache
 def schema(message: type[Message]) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a message's payload."""
+    """The JSON Schema (2020-12) of a message's payload, to be read only."""
     return {"$schema": DRAFT, "$id": f"{versioned(message)}.json", **message.model_json_schema()}
+
+
+@functools.cache
+def _fields(message: type[Message]) -> Fields:
+    return fields(schema(message))
 
 
 def text(document: object) -> str:
@@ -45,14 +52,14 @@ def broken(root: Path, messages: Catalogue) -> list[str]:
     found: list[str] = []
     for name, old in published(root).items():
         if name in messages:
-            found.extend(f"{name}: {fault}" for fault in faults(old, fields(schema(messages[name]))))
+            found.extend(f"{name}: {fault}" for fault in faults(old, _fields(messages[name])))
         elif name.rpartition(".v")[0] not in alive:
             found.append(f"{name}: the message was removed")
     return found
 
 
 def _grown(root: Path, messages: Catalogue) -> dict[str, Fields]:
-    return dict(sorted((published(root) | {name: fields(schema(m)) for name, m in messages.items()}).items()))
+    return dict(sorted((published(root) | {name: _fields(m) for name, m in messages.items()}).items()))
 
 
 def _generated(root: Path, messages: Catalogue, extra: Mapping[str, str]) -> dict[str, str]:

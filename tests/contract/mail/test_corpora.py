@@ -49,7 +49,7 @@ def sources(tmp_path_factory) -> Path:
                 "-q",
                 "--no-deps",
                 "--no-binary",
-                ":all:",
+                "flufl.bounce,mail-parser,talon",
                 "--require-hashes",
                 "-d",
                 str(got),

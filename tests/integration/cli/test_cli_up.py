@@ -116,10 +116,15 @@ async def line_of(process: asyncio.subprocess.Process, part: str) -> None:
             assert not process.stdout.at_eof(), part
 
 
+def _hears_ctrl_c() -> None:
+    """What a shell starts in the background ignores SIGINT, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 async def watching(served: Product, run_id: str) -> asyncio.subprocess.Process:
     environment = {"PATH": os.environ["PATH"], "AGENT_CODER_HOME": str(served.home)}
     return await asyncio.create_subprocess_exec(
-        COMMAND, "watch", run_id, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        COMMAND, "watch", run_id, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, preexec_fn=_hears_ctrl_c
     )
 
 

@@ -29,6 +29,7 @@ class BusSettings(HomeSettings):
     nats_password: str | None = Field(default=None, repr=False)
     connect_seconds: float = 15.0
     ack_wait_seconds: float = Field(default=15.0, ge=0.5, le=600, description="a worker that is silent this long has lost its step")
+    silence_seconds: float = Field(default=10.0, ge=1, le=600, description="who answers a question and is silent this long is gone")
     backoff_base_seconds: float = Field(default=1.0, gt=0)
     backoff_cap_seconds: float = Field(default=60.0, gt=0)
 

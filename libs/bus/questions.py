@@ -24,8 +24,9 @@ from libs.telemetry import Telemetry, extract, inject
 log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT", bound=Message)
 FrameHandler = Callable[[bytes], Awaitable[None]]
-ALIVE_SECONDS = 2.0
 SILENCE_SECONDS = 10.0
+_SIGNS = 5
+"""How many signs of life fit into the silence that is borne."""
 WINDOW = 32
 _KIND = "Frame"
 _ID = "Question-Id"
@@ -35,9 +36,10 @@ _CREDIT = "Credit-To"
 class Questioner:
     """Asks."""
 
-    def __init__(self, connection: Connection, telemetry: Telemetry) -> None:
+    def __init__(self, connection: Connection, telemetry: Telemetry, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._connection = connection
         self._telemetry = telemetry
+        self._silence_seconds = silence_seconds
 
     async def ask(self, question: Question[AnswerT], on_frame: FrameHandler | None = None, timeout_seconds: float | None = None) -> AnswerT:
         """Ask and wait for the answer; `on_frame` is awaited for each streamed frame and holds the sender back while it works.
@@ -94,10 +96,10 @@ class Questioner:
         got = 0
         while True:
             try:
-                async with asyncio.timeout(SILENCE_SECONDS):
+                async with asyncio.timeout(self._silence_seconds):
                     message = await queue.get()
             except TimeoutError as error:
-                raise NoAnswer(f"{question.subject}: no sign of life for {SILENCE_SECONDS:g} s") from error
+                raise NoAnswer(f"{question.subject}: no sign of life for {self._silence_seconds:g} s") from error
             headers = message.headers or {}
             if status_of(message) == "503":
                 raise Away(f"nobody answers {question.subject}: is the service {question.subject.split('.')[1]} running?")
@@ -159,10 +161,10 @@ class Asker:
         body = {"code": refusal.code, "detail": refusal.detail, "retryable": refusal.retryable, "after": refusal.after}
         await self._connection.send(self._reply, json.dumps(body).encode(), {_KIND: "refusal"})
 
-    async def alive(self) -> None:
-        """Give signs of life until cancelled."""
+    async def alive(self, seconds: float) -> None:
+        """Give a sign of life every `seconds` until cancelled."""
         while True:
-            await asyncio.sleep(ALIVE_SECONDS)
+            await asyncio.sleep(seconds)
             await self._connection.send(self._reply, b"", {_KIND: "alive"})
 
     def close(self) -> None:
@@ -183,8 +185,9 @@ class AnswerSpec:
 class Answerer:
     """Serves one kind of question as a member of the service's queue group."""
 
-    def __init__(self, connection: Connection, telemetry: Telemetry, spec: AnswerSpec) -> None:
+    def __init__(self, connection: Connection, telemetry: Telemetry, spec: AnswerSpec, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._connection = connection
+        self._alive_seconds = silence_seconds / _SIGNS
         self._telemetry = telemetry
         self.spec = spec
         self._slots = asyncio.Semaphore(spec.concurrency)
@@ -216,7 +219,7 @@ class Answerer:
         task.add_done_callback(lambda _: self._running.pop(asker.id, None))
 
     async def _answer(self, asker: Asker, message: Msg) -> None:
-        alive = asyncio.create_task(asker.alive())
+        alive = asyncio.create_task(asker.alive(self._alive_seconds))
         try:
             with self._telemetry.span(
                 f"answer {message.subject}", "server", parent=extract(message.headers), messaging__destination__name=message.subject

@@ -14,7 +14,7 @@ from libs.bus.deciding import Decide, append_decided
 from libs.bus.delivery import Delivery, PullConsumer
 from libs.bus.errors import Backoff, Fenced, NoAnswer
 from libs.bus.journal import EXPECTED, Journal
-from libs.bus.questions import Answerer, AnswerSpec, Asker, FrameHandler, Questioner
+from libs.bus.questions import SILENCE_SECONDS, Answerer, AnswerSpec, Asker, FrameHandler, Questioner
 from libs.bus.steps import StepHandler, StepRunner, StepSpec
 from libs.bus.timers import Timers
 from libs.bus.topology import CONSUMERS
@@ -36,14 +36,14 @@ Background = Callable[[], Awaitable[None]]
 class Bus:
     """What a running service can do: ask, append, show progress, set timers."""
 
-    def __init__(self, connection: Connection, telemetry: Telemetry) -> None:
+    def __init__(self, connection: Connection, telemetry: Telemetry, silence_seconds: float = SILENCE_SECONDS) -> None:
         self.connection = connection
         self.telemetry = telemetry
         self.journals = {name: Journal(connection, kind) for name, kind in KINDS.items()}
         self.journal = self.journals["run"]
         self.timers = Timers(connection)
         self.dead_letters = DeadLetters(connection)
-        self._questioner = Questioner(connection, telemetry)
+        self._questioner = Questioner(connection, telemetry, silence_seconds)
 
     async def ask(self, question: Question[AnswerT], on_frame: FrameHandler | None = None, timeout_seconds: float | None = None) -> AnswerT:
         """Ask another service. Raises Refusal or NoAnswer."""
@@ -191,8 +191,8 @@ class Service:
 
         connection = await Connection.open(settings, self.name, reconnected)
         telemetry.add(BusSpanExporter(lambda payload: connection.send(f"spans.{self.name}", payload), asyncio.get_running_loop()))
-        self._bus = Bus(connection, telemetry)
-        answerers = [Answerer(connection, telemetry, spec) for spec in self._answers]
+        self._bus = Bus(connection, telemetry, settings.silence_seconds)
+        answerers = [Answerer(connection, telemetry, spec, settings.silence_seconds) for spec in self._answers]
         runners = [StepRunner(self._bus, _tuned(spec, settings)) for spec in self._steps]
         pulls.extend(self._pull(connection, settings, runners))
         views.extend(View(connection, f"{self.name}-{spec.name}", spec) for spec in self._views)

@@ -25,7 +25,12 @@ async def broker(home: Path, sync_interval: str = "2m", ack_wait_seconds: float 
     await server.start_process()
     await server.declare(ack_wait_seconds)
     settings = BusSettings(
-        home=home, nats_url=server.url, ack_wait_seconds=ack_wait_seconds, backoff_base_seconds=0.05, backoff_cap_seconds=0.5
+        home=home,
+        nats_url=server.url,
+        ack_wait_seconds=ack_wait_seconds,
+        silence_seconds=3,
+        backoff_base_seconds=0.05,
+        backoff_cap_seconds=0.5,
     )
     try:
         yield server, settings

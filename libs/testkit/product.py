@@ -19,6 +19,15 @@ ENDED = frozenset({"finished", "failed", "cancelled", "denied"})
 COMMAND = str(Path(sys.executable).parent / "agent-coder")
 
 
+FAST = {
+    "AGENT_CODER_ACK_WAIT_SECONDS": "2",
+    "AGENT_CODER_SILENCE_SECONDS": "3",
+    "AGENT_CODER_BACKOFF_BASE_SECONDS": "0.2",
+    "AGENT_CODER_BACKOFF_CAP_SECONDS": "2",
+}
+"""For servers of which something is killed: what died is missed sooner."""
+
+
 @dataclass
 class Product:
     """A running server. `processes()` names the process of each part when it was started split."""

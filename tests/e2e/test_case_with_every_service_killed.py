@@ -8,9 +8,8 @@ from collections import Counter
 import httpx
 
 from libs.testkit.cases import assert_solved
-from libs.testkit.product import Product, product
+from libs.testkit.product import FAST, Product, product
 
-FAST = {"AGENT_CODER_ACK_WAIT_SECONDS": "2", "AGENT_CODER_BACKOFF_BASE_SECONDS": "0.2", "AGENT_CODER_BACKOFF_CAP_SECONDS": "2"}
 POINTS = (
     "gateway:after_append:run.opened",
     "planner:after_append:run.model_replied",

@@ -3,8 +3,8 @@
 import re
 
 from libs.testkit.broker import until
-from libs.testkit.product import product
-from tests.faults.story import FAST, repository, request, script
+from libs.testkit.product import FAST, product
+from tests.faults.story import repository, request, script
 from tests.integration.mailer.mail_server import mail_server
 
 

@@ -6,8 +6,8 @@ import hmac
 import json
 from typing import Any
 
-from libs.testkit.product import Product, product
-from tests.faults.story import FAST, script
+from libs.testkit.product import FAST, Product, product
+from tests.faults.story import script
 from tests.integration.forge.github_out import GitHubOut, Repo, serving
 from tests.integration.forge.hooks_world import issue, user
 from tests.integration.forge.out_world import FULL, key_pair, source

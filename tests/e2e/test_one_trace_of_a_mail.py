@@ -9,8 +9,8 @@ import aiosmtplib
 import pytest
 
 from libs.testkit.broker import free_port
-from libs.testkit.product import product
-from tests.faults.story import FAST, repository, script
+from libs.testkit.product import FAST, product
+from tests.faults.story import repository, script
 from tests.integration.mailer.mail_server import mail_server
 from tests.integration.mailer.mailbox import mail
 

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from libs.testkit.product import product
-from tests.faults.story import FAST, repository, request, script
+from libs.testkit.product import FAST, product
+from tests.faults.story import repository, request, script
 
 EXPECTED = {
     "POST /api/issues/{id}/solve",

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from libs.testkit.product import product
+from libs.testkit.product import FAST, product
 from tests.e2e_bad_input.hostile import Hostile, assert_in_order, script
-from tests.faults.story import FAST
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -11,9 +11,8 @@ import httpx
 import psutil
 import pytest
 
-from libs.testkit.product import COMMAND, product
+from libs.testkit.product import COMMAND, FAST, product
 from tests.e2e_bad_input.hostile import ADDER, PATIENT_SECONDS, repository, script
-from tests.faults.story import FAST
 
 pytestmark = pytest.mark.timeout(180)
 MEBI = 1024 * 1024

@@ -22,7 +22,6 @@ MORE = f"""{TEST}
     def test_more(self):
         self.assertEqual(add(1, 2), 3)
 """
-FAST = {"AGENT_CODER_ACK_WAIT_SECONDS": "2", "AGENT_CODER_BACKOFF_BASE_SECONDS": "0.2", "AGENT_CODER_BACKOFF_CAP_SECONDS": "2"}
 RESULTS = ("run.opened", "run.planned", "run.edited", "run.verified", "run.committed", "run.finished")
 
 

@@ -9,8 +9,8 @@ from libs.bus.connection import Connection
 from libs.bus.journal import Journal
 from libs.contracts.team import RunCommented, RunFollowedUp
 from libs.settings import BusSettings
-from libs.testkit.product import product
-from tests.faults.story import FAST, PLAN, assert_solved_once, git, repository, request, script
+from libs.testkit.product import FAST, product
+from tests.faults.story import PLAN, assert_solved_once, git, repository, request, script
 
 ASKED, SAID = "Say why in a comment.", "用中文写"
 POINTS = (

@@ -13,9 +13,8 @@ import pytest
 import pytest_asyncio
 
 from libs.testkit.openai_server import OpenAiServer, ServerReply
-from libs.testkit.product import product
+from libs.testkit.product import FAST, product
 from tests.e2e.chat_client import Chat, Reader, calls, script
-from tests.faults.story import FAST
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 STORY = "Once upon a time there was a very small model."

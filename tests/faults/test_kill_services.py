@@ -8,8 +8,8 @@ import sys
 import httpx
 import pytest
 
-from libs.testkit.product import product
-from tests.faults.story import FAST, assert_solved_once, repository, request, script
+from libs.testkit.product import FAST, product
+from tests.faults.story import assert_solved_once, repository, request, script
 
 POINTS = {
     "planner": ["before_append:run.planned", "after_append:run.planned", "after_append:run.model_replied"],

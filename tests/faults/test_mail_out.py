@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from libs.testkit.broker import until
+from libs.testkit.product import FAST
 from tests.integration.mailer.post_office import Post, post_office
 from tests.integration.mailer.test_sending import queue
 
@@ -35,7 +36,7 @@ async def mailers(post: Post, count: int = 1, **environment: str) -> AsyncIterat
     whole = {
         "AGENT_CODER_HOME": str(post.home),
         "AGENT_CODER_NATS_URL": post.bus.nats_url,
-        "AGENT_CODER_ACK_WAIT_SECONDS": "2",
+        **FAST,
         "AGENT_CODER_MAIL_DOMAIN": settings.mail_domain or "",
         "AGENT_CODER_SMTP_HOST": "127.0.0.1",
         "AGENT_CODER_SMTP_PORT": str(settings.smtp_port),

@@ -4,8 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from libs.testkit.product import product
-from tests.faults.story import FAST, assert_solved_once, repository, request, script
+from libs.testkit.product import FAST, product
+from tests.faults.story import assert_solved_once, repository, request, script
 
 ROOT = Path(__file__).resolve().parents[2]
 

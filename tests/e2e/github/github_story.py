@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from libs.testkit.product import Product, product
+from libs.testkit.product import FAST, Product, product
 from tests.e2e.github.gate import APP_ID, REPO, SECRET, Gate, github
-from tests.faults.story import FAST, PLAN, repository
+from tests.faults.story import PLAN, repository
 
 BOT = "agent-coder[bot]"
 STATUS = "<!-- agent-coder:status -->"

@@ -22,9 +22,9 @@ from libs.bus import Kv
 from libs.bus.connection import Connection
 from libs.settings import BusSettings
 from libs.testkit.broker import free_port
-from libs.testkit.product import Product, product
+from libs.testkit.product import FAST, Product, product
 from services.mailer.reply_address import ReplyAddresses
-from tests.faults.story import FAST, PLAN, repository
+from tests.faults.story import PLAN, repository
 from tests.integration.forge.github_out import GitHubOut, Repo, serving
 from tests.integration.forge.out_world import FULL, key_pair
 from tests.integration.mailer.mail_server import MailServer, mail_server

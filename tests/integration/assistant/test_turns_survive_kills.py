@@ -12,6 +12,7 @@ from libs.bus.connection import Connection
 from libs.contracts import conversation as c
 from libs.contracts.turn import TurnModelReplied
 from libs.testkit.broker import broker
+from libs.testkit.product import FAST
 from services.session_store.__main__ import build as build_store
 from tests.integration.assistant.chat_live import serving
 from tests.integration.assistant.test_turns_with_the_store import Stored
@@ -31,7 +32,7 @@ class Process:
         self.environment = os.environ | {
             "AGENT_CODER_HOME": str(settings.home),
             "AGENT_CODER_NATS_URL": settings.nats_url,
-            "AGENT_CODER_ACK_WAIT_SECONDS": "2",
+            **FAST,
             "AGENT_CODER_CRASH_AT": ",".join(places),
             "AGENT_CODER_CRASH_DIR": str(self.crashes),
         }

@@ -105,8 +105,7 @@ async def test_an_asker_that_goes_away_cancels_the_work(settings):
         await asyncio.wait_for(stopped.wait(), 10)
 
 
-async def test_a_responder_that_dies_in_the_middle_is_no_answer(settings, monkeypatch):
-    monkeypatch.setattr("libs.bus.questions.SILENCE_SECONDS", 0.5)
+async def test_a_responder_that_dies_in_the_middle_is_no_answer(settings):
     server, asker = Service("sandbox"), Service("editor")
     got = asyncio.Event()
 
@@ -119,7 +118,7 @@ async def test_a_responder_that_dies_in_the_middle_is_no_answer(settings, monkey
     async def on_frame(_: bytes) -> None:
         got.set()
 
-    async with asker.running(settings):
+    async with asker.running(settings.model_copy(update={"silence_seconds": 1.0})):
         async with server.running(settings):
             task = asyncio.create_task(asker.bus.ask(execute(), on_frame))
             await asyncio.wait_for(got.wait(), 10)

@@ -16,6 +16,7 @@ import pytest
 from libs.bus import NoAnswer
 from libs.contracts.run import ApprovalRequested, GitHubTarget, Issue, RunEvent, RunOpened
 from libs.contracts.team import MergeApproved
+from libs.testkit.product import FAST
 from tests.integration.forge.github_server import REPO, environment
 from tests.integration.forge.hooks_world import MERGED, SHA, World, failed, finished, planned, published, pull, world
 
@@ -108,7 +109,7 @@ async def process(here: World, **more: str) -> AsyncIterator[None]:
         **os.environ,
         **environment(here.forge),
         "AGENT_CODER_NATS_URL": here.settings.nats_url,
-        "AGENT_CODER_ACK_WAIT_SECONDS": "2",
+        **FAST,
         **more,
     }
     running: list[asyncio.subprocess.Process] = []

@@ -72,7 +72,9 @@ class Complete(Question[Completion]):
     deadline_seconds: ClassVar[float] = 600.0
 
     request_id: str = Field(min_length=1, max_length=200)
-    account: str = Field(description="what the money is counted on: a run id, `run:<id>`, or another kind and its id, as `turn:<id>`")
+    account: str = Field(
+        description="what the money is counted on: a run id, `run:<id>`, `turn:<id>` and so on, or the request id for one call"
+    )
     purpose: str = Field(default="", description="plan, edit, …: for the trace and the scripted model")
     model: str | None = None
     messages: tuple[ChatMessage, ...] = Field(min_length=1)

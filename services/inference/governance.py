@@ -85,18 +85,26 @@ def owner_of(question: Complete) -> tuple[str, str]:
 
 
 def limits_for(question: Complete, limits: Limits, now: datetime) -> tuple[Limit, ...]:
-    """The accounts of a call with their ceilings: what the asker names, and the user's day (UTC)."""
+    """The accounts of a call with their ceilings: what the asker names, and the user's day (UTC).
+
+    An account of one call has no ledger unless it has a ceiling: nothing is ever added up there.
+    """
     tenant, user = owner_of(question)
     ceilings = [ceiling for ceiling in (question.ceiling_usd, limits.run_usd) if ceiling is not None]
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     day = f"{now:%Y-%m-%d}"
-    return (
-        Limit(account_name(question.account), min(ceilings) if ceilings else None),
-        Limit(user_day_account(tenant, user, day), limits.user_day_usd, f"budget of {user} for {day}", midnight),
-    )
+    of_day = Limit(user_day_account(tenant, user, day), limits.user_day_usd, f"budget of {user} for {day}", midnight)
+    if _of_one_call(question) and not ceilings:
+        return (of_day,)
+    return Limit(account_name(question.account), min(ceilings) if ceilings else None), of_day
+
+
+def _of_one_call(question: Complete) -> bool:
+    return question.account == question.request_id
 
 
 def where_of(question: Complete, model: str, now: datetime) -> Where:
-    """The place that a call is counted at."""
+    """The place that a call is counted at; calls that have an account each are counted together, by their purpose."""
     tenant, user = owner_of(question)
-    return Where(day=f"{now:%Y-%m-%d}", tenant=tenant, user=user, account=account_name(question.account), model=model)
+    account = question.purpose if _of_one_call(question) else account_name(question.account)
+    return Where(day=f"{now:%Y-%m-%d}", tenant=tenant, user=user, account=account, model=model)

@@ -53,7 +53,7 @@ async def chat_completion(body: CompletionRequest, request: Request, who: Who, h
     fields = fields_of(body)
     with here.bus.span("POST /v1/chat/completions", request.headers):
         owner = {"tenant": who.tenant, "user": who.user, "plan": who.plan}
-        question = Complete(request_id=request_id, account=f"v1:{request_id}", purpose="v1", recorded=False, **owner, **fields)
+        question = Complete(request_id=request_id, account=request_id, purpose="v1", recorded=False, **owner, **fields)
         answering = Answering(here.bus, question)
         if not body.stream:
             return JSONResponse(completion(request_id, created, await answering.whole()))

@@ -10,7 +10,7 @@ from libs.contracts.inference import ChatMessage, Complete, ModelDescription
 from services.inference.books import Books
 from services.inference.budget import Budget
 from services.inference.domain import ModelSpec, Price
-from services.inference.governance import Governance, Limits, limits_for
+from services.inference.governance import Governance, Limits, limits_for, where_of
 from services.inference.settings import SettingsError, configured, read_settings
 from services.inference.store import MemoryRecords
 from services.inference.usage import UsageBook
@@ -91,6 +91,15 @@ def test_a_run_has_one_account_however_it_is_called():
         "run-1",
         "turn:1",
     ]
+
+
+def test_a_call_that_stands_alone_has_a_ledger_only_for_a_ceiling_and_is_counted_with_its_kind():
+    alone = question(account="r", purpose="v1", user="anna")
+    assert [limit.account for limit in limits_for(alone, Limits(), NOON)] == ["user:local:anna:2026-01-01"]
+    own = limits_for(alone, Limits(run_usd=2.0), NOON)[0]
+    assert (own.account, own.ceiling_usd) == ("r", 2.0)
+    assert where_of(alone, "m", NOON).account == "v1"
+    assert where_of(question(), "m", NOON).account == "run-1"
 
 
 def test_a_call_that_names_nobody_counts_on_the_owner():

@@ -35,6 +35,7 @@ async def broker(home: Path, sync_interval: str = "2m", ack_wait_seconds: float 
     try:
         yield server, settings
     finally:
+        server.kill()  # an orderly end takes it a fifth of a second
         await server.stop()
 
 

@@ -7,10 +7,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -27,6 +27,19 @@ _JWT_SECONDS = 300
 _SILENT = logging.Logger("github", logging.CRITICAL)  # PyGithub's own shows answers whole at DEBUG, and minted tokens are answers
 _THREADS = 8
 PAGE = 100
+
+
+@lru_cache(maxsize=2)
+def _signer(pem: bytes) -> Callable[[dict[str, Any]], str]:
+    """Signs the App's tokens (RS256). Reading a key takes 60 ms, as it is checked; a file that was replaced is read anew."""
+    import jwt
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = load_pem_private_key(pem, password=None)
+    if not isinstance(key, RSAPrivateKey):
+        raise TypeError("no RSA key")
+    return partial(jwt.encode, key=key, algorithm="RS256")
 
 
 class GitHubApp:
@@ -144,8 +157,8 @@ class GitHubApp:
         if self.settings.github_app_id is None:
             raise NotConfigured("no GitHub App is configured: set AGENT_CODER_GITHUB_APP_ID")
         try:
-            key = self.settings.key_file.read_text()
-            auth = Auth.AppAuth(self.settings.github_app_id, key, jwt_expiry=_JWT_SECONDS)
+            signed = _signer(self.settings.key_file.read_bytes())
+            auth = Auth.AppAuth(self.settings.github_app_id, sign_func=signed, jwt_expiry=_JWT_SECONDS)
             auth.create_jwt()
         except Exception as error:  # noqa: BLE001 - any fault of the key means the same to an administrator, and its text may hold the key
             raise NotConfigured(

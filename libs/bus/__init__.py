@@ -1,5 +1,6 @@
 """The bus: journals with a fence, steps from event to event, questions, views, timers, dead letters. `Service` is the one entrance."""
 
+from libs.bus import _nats  # noqa: F401 - before whatever imports nats
 from libs.bus.deciding import Decide
 from libs.bus.delivery import Delivery
 from libs.bus.errors import Backoff, Fenced, LeaseLost, NeedsHuman, NoAnswer, NoJournal, Permanent, Refusal, Retryable

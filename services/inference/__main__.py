@@ -20,7 +20,6 @@ from services.inference.budget import Budget
 from services.inference.cache import Cache
 from services.inference.domain import ModelSpec, Provider
 from services.inference.litellm_provider import LiteLlmProvider, warm_up
-from services.inference.openai_provider import OpenAiProvider
 from services.inference.replies import Replies
 from services.inference.routing import Attributes, Route, Router, Tries
 from services.inference.script import load_script
@@ -55,7 +54,11 @@ def provider_of(spec: ModelSpec) -> Provider:
     """Where a configured model is spoken to."""
     if spec.script:
         return ScriptedProvider(load_script(spec.script))
-    return OpenAiProvider(spec) if spec.direct else LiteLlmProvider(spec)
+    if not spec.direct:
+        return LiteLlmProvider(spec)
+    from services.inference.openai_provider import OpenAiProvider
+
+    return OpenAiProvider(spec)
 
 
 def _prepared(service: Service, routes: tuple[Route, ...]) -> tuple[Route, ...]:

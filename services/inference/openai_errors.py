@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
 from services.inference.domain import ProviderFailure, RawReply, Upstream
 from services.inference.redaction import redact, without_secrets
 
@@ -48,6 +46,8 @@ def failure_of(said: Said, secrets: Iterable[str] = ()) -> ProviderFailure:
 
 def broken(error: Exception, timeout_seconds: float, secrets: Iterable[str] = ()) -> ProviderFailure:
     """The failure of a call that got no whole answer. Nothing was paid for where the server was never reached."""
+    import aiohttp  # whoever asks such a server has it; the others do without
+
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return ProviderFailure("upstream", f"the model's server cannot be reached: {redact(str(error), secrets)}", retryable=True)
     if isinstance(error, TimeoutError):

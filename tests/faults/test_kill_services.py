@@ -11,29 +11,39 @@ import pytest
 from libs.testkit.product import FAST, product
 from tests.faults.story import assert_solved_once, repository, request, script
 
-POINTS = {
-    "planner": ["before_append:run.planned", "after_append:run.planned", "after_append:run.model_replied"],
-    "editor-loop": ["before_append:run.model_replied", "after_append:run.model_replied", "before_append:run.tool_returned"],
-    "editor-end": ["after_append:run.tool_started", "before_append:run.edited", "after_append:run.edited"],
-    "verifier": ["after_append:run.step_started", "before_append:run.verified", "after_append:run.verified"],
-    "artifact": ["before_append:run.committed", "after_append:run.committed"],
-    "forge": ["before_append:run.finished", "after_append:run.finished"],
-    "artifact-answers": ["before_work:q.artifact.import", "after_effect:q.artifact.store_bundle"],
-    "sandbox": ["before_work:q.sandbox.execute", "after_effect:q.sandbox.execute", "after_effect:q.sandbox.write"],
-    "sandbox-stream": ["mid_stream:q.sandbox.execute", "after_effect:q.sandbox.snapshot"],
-    "inference": ["before_work:q.inference.complete", "after_effect:q.inference.complete"],
-}
+POINTS = [
+    {
+        "planner": ["before_append:run.planned", "after_append:run.planned", "after_append:run.model_replied"],
+        "verifier": ["after_append:run.step_started", "before_append:run.verified", "after_append:run.verified"],
+    },
+    {
+        "editor": ["before_append:run.model_replied", "after_append:run.model_replied", "before_append:run.tool_returned"],
+        "forge": ["before_append:run.finished", "after_append:run.finished"],
+    },
+    {
+        "editor": ["after_append:run.tool_started", "before_append:run.edited", "after_append:run.edited"],
+        "artifact": ["before_append:run.committed", "after_append:run.committed"],
+    },
+    {
+        "artifact": ["before_work:q.artifact.import", "after_effect:q.artifact.store_bundle"],
+        "sandbox": ["mid_stream:q.sandbox.execute", "after_effect:q.sandbox.snapshot"],
+    },
+    {
+        "inference": ["before_work:q.inference.complete", "after_effect:q.inference.complete"],
+        "sandbox": ["before_work:q.sandbox.execute", "after_effect:q.sandbox.execute", "after_effect:q.sandbox.write"],
+    },
+]
 
 
-@pytest.mark.parametrize("group", POINTS)
-async def test_a_service_killed_at_named_points_loses_nothing(group, tmp_path):
-    service = group.partition("-")[0]
+@pytest.mark.parametrize("points", POINTS, ids=["-".join(points) for points in POINTS])
+async def test_services_killed_at_named_points_lose_nothing(points, tmp_path):
     crash = tmp_path / "reached"
     crash.mkdir()
-    specs = [f"{service}:{point}" for point in POINTS[group]]
+    specs = [f"{service}:{point}" for service, places in points.items() for point in places]
+    apart = [word for service in points for word in ("--apart", service)]
     environment = {**FAST, "AGENT_CODER_CRASH_AT": ",".join(specs), "AGENT_CODER_CRASH_DIR": str(crash)}
     repo = repository(tmp_path / "repo")
-    async with product(tmp_path / "home", f"scripted:{script(tmp_path)}", "--apart", service, environment=environment) as running:
+    async with product(tmp_path / "home", f"scripted:{script(tmp_path)}", *apart, environment=environment) as running:
         run_id = await running.solve("7", request(repo))
         await running.wait(run_id)
         await assert_solved_once(running, run_id, repo)

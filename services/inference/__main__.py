@@ -102,6 +102,7 @@ def build(settings: InferenceSettings | None = None) -> Service:
         books=books,
         plans=models.governance.plans,
     )
+    service.on_close(books.drained)
     if models.advice:
         log.warning("%s", models.advice)
     service.answer(Complete, concurrency=1024)(partial(handlers.complete, desk))

@@ -59,14 +59,18 @@ class Books:
         return Entry(held, where_of(question, spec.name, now))
 
     def close_later(self, request_id: str, entry: Entry, used: Usage) -> None:
-        """Begin to settle a try, beside what else is to be stored of it; `closed` waits for that."""
+        """Begin to settle a try, beside what else is to be done for it; `closed` and `drained` wait for that."""
         task = self._closing[request_id] = asyncio.create_task(self.close(entry, used))
         task.add_done_callback(lambda _: self._closing.pop(request_id, None) if self._closing.get(request_id) is task else None)
 
     async def closed(self, request_id: str) -> None:
-        """Wait until the try of a request that gave its reply is settled: nobody is answered before that."""
+        """Wait until the try of a request that gave its reply is settled."""
         if task := self._closing.get(request_id):
             await asyncio.shield(task)
+
+    async def drained(self) -> None:
+        """Wait until every try is settled."""
+        await asyncio.gather(*self._closing.values(), return_exceptions=True)
 
     async def close(self, entry: Entry, used: Usage | None) -> None:
         """Settle a try; None is an end that nobody knows, which counts in full.

@@ -5,18 +5,21 @@ A reservation that is not settled before it expires counts as spent, because the
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
-from libs.bus.errors import Retryable
+from libs.bus.errors import Retryable, describe
 from libs.bus.subjects import token
 from libs.contracts.envelope import Message, Time, Usage
 from libs.contracts.inference import Account
 from services.inference.domain import Price
 from services.inference.store import Merged, Records
 
+log = logging.getLogger(__name__)
 LEAST_OUTPUT_TOKENS = 256
 
 
@@ -111,6 +114,11 @@ class Held:
         return self.most.output_tokens
 
 
+def _noted(account: str, done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and (error := done.exception()):
+        log.warning("a call of %s is not in its ledger: %s", account, describe(error))
+
+
 class Budget:
     """The ledgers of all accounts in one bucket."""
 
@@ -122,12 +130,15 @@ class Budget:
     async def reserve(self, limits: tuple[Limit, ...], price: Price, input_tokens: int, output_tokens: int) -> Held:
         """Reserve the most that a call can cost on every account; nothing stays reserved when one of them refuses.
 
+        Accounts without a ceiling refuse nothing: their reservation is written beside the call.
+
         Raises:
             BudgetExceeded: a ceiling leaves no room; the first one in the order of `limits` is told.
         """
         held = Held(secrets.token_hex(8), limits, Usage(input_tokens=input_tokens, output_tokens=output_tokens, calls=1))
         try:
-            outcomes = await asyncio.gather(*(self._reserve(limit, price, held) for limit in limits), return_exceptions=True)
+            asked = (self._reserve(limit, price, held) for limit in limits if limit.ceiling_usd is not None)
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
         except asyncio.CancelledError:
             await self._release(held)
             raise
@@ -137,7 +148,13 @@ class Budget:
                 raise outcome
         granted = min([output_tokens, *(outcome for outcome in outcomes if isinstance(outcome, int))])
         cost = round(price.cost(input_tokens, granted), 9)
-        return Held(held.id, limits, held.most.model_copy(update={"output_tokens": granted, "cost_usd": cost}))
+        most = held.most.model_copy(update={"output_tokens": granted, "cost_usd": cost})
+        kept = Reservation(id=held.id, most=most, expires_at=self._clock() + self._hold)
+        for limit in limits:
+            if limit.ceiling_usd is None:
+                noted = self._ledgers.begin(token(limit.account), lambda ledger: ledger.with_reservation(kept))
+                noted.add_done_callback(partial(_noted, limit.account))
+        return Held(held.id, limits, most)
 
     async def _release(self, held: Held) -> None:
         with contextlib.suppress(Retryable):  # it expires then

@@ -57,7 +57,9 @@ async def complete(desk: Desk, question: Complete, asker: Asker) -> Completion:
     async def work(on_delta: OnDelta) -> Completion:
         passed_on = on_delta if question.stream else None
         ask = partial(desk.router.complete, chain, question, passed_on)
-        completion = await (desk.replies.once(key, ask) if question.recorded else ask())
+        if not question.recorded:
+            return await ask()  # settled beside the answer: what is not settled counts in full
+        completion = await desk.replies.once(key, ask)
         await desk.books.closed(question.request_id)
         return completion
 

@@ -71,8 +71,14 @@ class Merged(Generic[StateT]):
         self._known: OrderedDict[str, tuple[StateT, int]] = OrderedDict()
 
     async def read(self, key: str) -> StateT:
-        """The state as it is stored."""
+        """The state as it is stored, what is under way from here included."""
+        await self.stored(key)
         return (await self._load(key))[0]
+
+    async def stored(self, *keys: str) -> None:
+        """Wait for what is under way from here to these keys, or to all."""
+        if busy := [self._workers[key] for key in keys or tuple(self._workers) if key in self._workers]:
+            await asyncio.wait(busy)
 
     async def apply(self, key: str, change: Callable[[StateT], StateT]) -> None:
         """Store the changed state. What `change` raises is raised and stores nothing; a cancelled caller's change may still be stored.
@@ -80,11 +86,15 @@ class Merged(Generic[StateT]):
         Raises:
             Retryable: the bucket did not take it, as far as is known.
         """
+        await self.begin(key, change)
+
+    def begin(self, key: str, change: Callable[[StateT], StateT]) -> asyncio.Future[None]:
+        """`apply` that is not waited for; later changes of the key come after it."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append((change, done))
         if key not in self._workers:
             self._workers[key] = asyncio.create_task(self._work(key))
-        await done
+        return done
 
     async def _work(self, key: str) -> None:
         while batch := self._waiting.pop(key, []):

@@ -184,3 +184,55 @@ class Slow(MemoryRecords):
         if self.puts in self.lost:
             raise NoAnswer("no acknowledgement")
         return revision
+
+
+class Stuck(MemoryRecords):
+    """Takes nothing before it is let, and refuses when it is broken."""
+
+    def __init__(self):
+        super().__init__()
+        self.let, self.broken = asyncio.Event(), False
+
+    async def put(self, key, value, expected_revision=None):
+        await self.let.wait()
+        if self.broken:
+            raise NoAnswer("the disk is full")
+        return await super().put(key, value, expected_revision)
+
+
+async def test_without_a_ceiling_nobody_waits_for_the_ledger_and_it_is_right_in_the_end(clock):
+    records = Stuck()
+    budget = Budget(records, hold_seconds=60, clock=clock)
+    held = await asyncio.wait_for(budget.reserve((Limit("day", None),), PRICE, 100, 400), 5)
+    assert (held.output_tokens, held.most.cost_usd) == (400, 0.5)
+    settling = asyncio.create_task(budget.settle(held, Usage(cost_usd=0.1, calls=1)))
+    records.let.set()
+    await settling
+    account = await budget.read("day")
+    assert (account.spent.cost_usd, account.reserved_usd) == (0.1, 0.0)
+
+
+async def test_a_call_that_died_without_a_ceiling_counts_in_full(budget, clock):
+    await budget.reserve((Limit("day", None),), PRICE, 100, 400)
+    assert (await budget.read("day")).reserved_usd == 0.5
+    clock.now += timedelta(seconds=61)
+    assert (await budget.read("day")).spent.cost_usd == 0.5
+
+
+async def test_beside_a_ceiling_that_refuses_nothing_is_noted(budget):
+    with pytest.raises(BudgetExceeded):
+        await budget.reserve((Limit("run", 0.1), Limit("day", None)), PRICE, 100, 400)
+    assert (await budget.read("day")).reserved_usd == 0
+
+
+async def test_a_ledger_that_cannot_be_written_is_told_of_and_holds_no_call_back(clock, caplog):
+    records = Stuck()
+    records.broken = True
+    records.let.set()
+    budget = Budget(records, hold_seconds=60, clock=clock)
+    assert (await budget.reserve((Limit("day", None),), PRICE, 100, 400)).output_tokens == 400
+    with pytest.raises(NoAnswer):
+        await budget.reserve((Limit("run", 9.0),), PRICE, 100, 400)
+    async with asyncio.timeout(10):
+        while "a call of day is not in its ledger: the disk is full" not in caplog.text:
+            await asyncio.sleep(0)

@@ -28,6 +28,7 @@ SILENCE_SECONDS = 10.0
 _SIGNS = 5
 """How many signs of life fit into the silence that is borne."""
 WINDOW = 32
+_CREDITS = WINDOW // 4
 _KIND = "Frame"
 _ID = "Question-Id"
 _CREDIT = "Credit-To"
@@ -93,7 +94,7 @@ class Questioner:
             raise NoAnswer(f"{subject} cannot be sent: {error}") from error
 
     async def _receive(self, question: Question[AnswerT], queue: asyncio.Queue[Msg], on_frame: FrameHandler | None) -> AnswerT:
-        got = 0
+        got, owed = 0, 0
         while True:
             try:
                 async with asyncio.timeout(self._silence_seconds):
@@ -110,7 +111,11 @@ class Questioner:
                         raise NoAnswer(f"{question.subject}: a frame was lost")
                     if on_frame is not None:
                         await on_frame(message.data)
-                    await self._connection.send(headers[_CREDIT], b"1")
+                    owed += 1
+                    if owed == _CREDITS:  # together they are one write
+                        for _ in range(owed):
+                            await self._connection.send(headers[_CREDIT], b"1")
+                        owed = 0
                 case "answer":
                     if int(headers.get("Number", "0")) != got:
                         raise NoAnswer(f"{question.subject}: a frame was lost")
@@ -136,6 +141,8 @@ class Asker:
         self.subject = message.subject
         self._credit = asyncio.Semaphore(WINDOW)
         self._credits: Replies | None = None
+        self._signs_due: asyncio.TimerHandle | None = None
+        self._signs: asyncio.Task[None] | None = None
         self.sent = 0
         self.id = (message.headers or {}).get(_ID, "")
 
@@ -161,14 +168,25 @@ class Asker:
         body = {"code": refusal.code, "detail": refusal.detail, "retryable": refusal.retryable, "after": refusal.after}
         await self._connection.send(self._reply, json.dumps(body).encode(), {_KIND: "refusal"})
 
-    async def alive(self, seconds: float) -> None:
-        """Give a sign of life every `seconds` until cancelled."""
+    def open(self, seconds: float) -> None:
+        """Give a sign of life every `seconds` until closed. Most answers come before the first: there is no task for them."""
+
+        def begin() -> None:
+            self._signs = asyncio.create_task(self._alive(seconds))
+
+        self._signs_due = asyncio.get_running_loop().call_later(seconds, begin)
+
+    async def _alive(self, seconds: float) -> None:
         while True:
-            await asyncio.sleep(seconds)
             await self._connection.send(self._reply, b"", {_KIND: "alive"})
+            await asyncio.sleep(seconds)
 
     def close(self) -> None:
-        """Take no more credit."""
+        """Take no more credit and give no more signs."""
+        if self._signs_due is not None:
+            self._signs_due.cancel()
+        if self._signs is not None:
+            self._signs.cancel()
         if self._credits is not None:
             self._credits.close()
 
@@ -219,7 +237,7 @@ class Answerer:
         task.add_done_callback(lambda _: self._running.pop(asker.id, None))
 
     async def _answer(self, asker: Asker, message: Msg) -> None:
-        alive = asyncio.create_task(asker.alive(self._alive_seconds))
+        asker.open(self._alive_seconds)
         try:
             with self._telemetry.span(
                 f"answer {message.subject}", "server", parent=extract(message.headers), messaging__destination__name=message.subject
@@ -233,7 +251,6 @@ class Answerer:
         except nats.errors.Error as error:
             log.warning("%s: the answer was not sent: %s", message.subject, error)
         finally:
-            alive.cancel()
             asker.close()
 
     async def _outcome(self, asker: Asker, message: Msg) -> Message | Refusal:

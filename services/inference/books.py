@@ -15,6 +15,7 @@ from services.inference.governance import Governance, limits_for, where_of
 from services.inference.usage import UsageBook, Where
 
 log = logging.getLogger(__name__)
+_REPLY_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,14 @@ class Books:
             raise Refusal("budget_exceeded", str(error), after=after) from error
         return Entry(held, where_of(question, spec.name, now))
 
-    def close_later(self, request_id: str, entry: Entry, used: Usage) -> None:
-        """Begin to settle a try, beside what else is to be done for it; `closed` and `drained` wait for that."""
-        task = self._closing[request_id] = asyncio.create_task(self.close(entry, used))
+    def close_later(self, question: Complete, entry: Entry, used: Usage) -> None:
+        """Begin to settle a try, beside what else is to be done for it; `closed` and `drained` wait for that.
+
+        A reply that is not recorded goes first: it waits for nothing here.
+        """
+        request_id = question.request_id
+        pause = 0.0 if question.recorded else _REPLY_SECONDS
+        task = self._closing[request_id] = asyncio.create_task(self._close_after(pause, entry, used))
         task.add_done_callback(lambda _: self._closing.pop(request_id, None) if self._closing.get(request_id) is task else None)
 
     async def closed(self, request_id: str) -> None:
@@ -71,6 +77,11 @@ class Books:
     async def drained(self) -> None:
         """Wait until every try is settled."""
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
+
+    async def _close_after(self, seconds: float, entry: Entry, used: Usage) -> None:
+        if seconds:
+            await asyncio.sleep(seconds)
+        await self.close(entry, used)
 
     async def close(self, entry: Entry, used: Usage | None) -> None:
         """Settle a try; None is an end that nobody knows, which counts in full.

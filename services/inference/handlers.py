@@ -113,13 +113,15 @@ async def describe(desk: Desk, question: DescribeModels, _: Asker) -> Models:
 
 
 async def read_account(desk: Desk, question: ReadAccount, _: Asker) -> Account:
-    """What an account has spent and reserved."""
+    """What an account has spent and reserved, the replies that were given here included."""
+    await desk.books.drained()
     account = await desk.books.budget.read(account_name(question.account))
     return account.model_copy(update={"account": question.account})
 
 
 async def read_usage(desk: Desk, question: ReadUsage, _: Asker) -> UsageReport:
-    """What was used, by the dimensions that are asked for."""
+    """What was used, by the dimensions that are asked for, the replies that were given here included."""
+    await desk.books.drained()
     return await desk.books.usage.report(question)
 
 

@@ -179,7 +179,7 @@ class Router:
                 used = usage_of(spoken.partial(question), spec.price)
             await asyncio.shield(self._books.close(entry, used))
             raise
-        self._books.close_later(question.request_id, entry, used)
+        self._books.close_later(question, entry, used)
         return completion_of(raw, question, spec.name, used)
 
     async def _guarded(self, route: Route, call: Call, spoken: _Spoken | None) -> RawReply:

@@ -212,6 +212,7 @@ CONSUMERS: tuple[ConsumerSpec, ...] = (
     ConsumerSpec("assistant", "admit", "TURN", ("turn.*.opened",)),
     ConsumerSpec("assistant", "turn", "TURN", ("turn.*.admitted", "turn.*.answered.turn", "turn.*.retried.turn"), max_ack_pending=5000),
     ConsumerSpec("assistant", "next", "TURN", tuple(f"turn.*.{e}" for e in ("finished", "failed", "cancelled", "superseded"))),
+    ConsumerSpec("assistant", "told", "RUN", tuple(f"run.*.{e}" for e in ("finished", "failed", "cancelled", "denied"))),
     ConsumerSpec("assistant", "debounce", "TIMERS", ("due.*.debounce",)),
     ConsumerSpec("gateway", "inbox", "INBOX", ("inbound.>",)),
     ConsumerSpec("gateway", "advisories", "ADVISORIES", ("$JS.EVENT.ADVISORY.CONSUMER.>",)),

@@ -78,6 +78,15 @@ class MailThread(Message):
     subject: str = Field(default="", max_length=998)
 
 
+class ChatThread(Message):
+    """The conversation that a run was asked for in, and what its turns are answered with: it is told how the run ends."""
+
+    session_id: Identifier
+    agent: str = "assistant"
+    model: str | None = Field(default=None, max_length=200)
+    plan: str | None = Field(default=None, max_length=64)
+
+
 class PlanStep(Message):
     """One ordered step of a plan: what to do, why, and the files that it expects to touch."""
 
@@ -145,6 +154,7 @@ class RunOpened(RunEvent):
     origin: Literal["http", "event", "github", "mail", "chat"] = "http"
     github: GitHubTarget | None = None
     mail: MailThread | None = None
+    chat: ChatThread | None = None
     opened_at: Time
     request_digest: str | None = Field(default=None, description="SHA-256 of the request, to tell a repeated key from a different request")
 

@@ -15,6 +15,7 @@ from services.assistant.agents import AGENTS, Agent
 from services.assistant.handlers import Kit
 from services.assistant.settings import AssistantSettings
 from services.assistant.skills import Library
+from services.assistant.told import run_ended
 
 _DEADLINE_SECONDS = 86_400.0
 
@@ -37,6 +38,9 @@ def build(settings: AssistantSettings | None = None, library: Library | None = N
     async def move_on(delivery: Delivery) -> None:
         await handlers.move_on(kit, service.bus, delivery)
 
+    async def told(delivery: Delivery) -> None:
+        await run_ended(service.bus, delivery)
+
     async def stable(question: AwaitStable, asker: Asker) -> Stability:
         return await handlers.stable(service.bus, question, asker)
 
@@ -50,6 +54,7 @@ def build(settings: AssistantSettings | None = None, library: Library | None = N
     )
     register(answer)
     service.consume("next", concurrency=64)(move_on)
+    service.consume("told", concurrency=16)(told)
     service.answer(AwaitStable, concurrency=1024)(stable)
     service.answer(ForgetConversation)(forget)
     service.answer(DescribeAgents)(partial(handlers.describe_agents, kit))

@@ -48,7 +48,7 @@ class Prompt:
         if remembered:
             place = len(talk) - 1 if talk and talk[-1].role == "user" else len(talk)
             talk.insert(place, ChatMessage(role="user", content=_REMEMBERED + remembered))
-        if not talk or talk[-1].role == "assistant":
+        if not talk or talk[-1].role in ("assistant", "system"):
             talk.append(ChatMessage(role="user", content="Continue."))
         return found + talk
 

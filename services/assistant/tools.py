@@ -13,9 +13,10 @@ from libs.bus import Fenced
 from libs.bus.journal import Journal
 from libs.contracts.conversation import SearchContext, SearchMessages, SearchResult, SetContext
 from libs.contracts.envelope import Ask, JsonObject
+from libs.contracts.fold import RunState
 from libs.contracts.ids import derived_id
 from libs.contracts.memory import Recall, Remember
-from libs.contracts.run import Issue, Policy, RunOpened
+from libs.contracts.run import ChatThread, Issue, Policy, RunOpened
 from libs.contracts.sources import may_name
 from libs.contracts.turn import TurnOpened
 
@@ -118,13 +119,18 @@ class OwnTools:
             tenant=self._opened.tenant,
             user=self._opened.user,
             origin="chat",
+            chat=self._thread(),
             opened_at=datetime.now(UTC),
         )
         try:
             await self._runs.append(event, follows=0)
         except Fenced:
             return f"Run {run_id} was opened before."
-        return f"Run {run_id} is opened. Ask run_status how it goes; it takes minutes."
+        return f"Run {run_id} is opened. It takes minutes; this conversation is told when it has ended."
+
+    def _thread(self) -> ChatThread:
+        opened = self._opened
+        return ChatThread(session_id=opened.session_id, agent=opened.agent, model=opened.model, plan=opened.plan)
 
     async def run_status(self, arguments: RunStatusArguments, call_id: str) -> str:
         """The state of a run of this person."""
@@ -132,13 +138,7 @@ class OwnTools:
         opened = state.opened
         if opened is None or not _sees(self._opened, opened):
             raise ToolFailed(f"There is no run {arguments.run_id}.")
-        lines = [f"Run {state.run_id}: {state.status}, attempt {state.attempt}.", f"Issue: {opened.issue.title}"]
-        if state.committed is not None:
-            lines.append(f"Result: branch {state.committed.branch}, commit {state.committed.sha}")
-        if state.pending is not None:
-            lines.append(f"It waits for a person: {state.pending.question}")
-        lines.append(state.why)
-        return wrap("\n".join(line for line in lines if line), f"run {state.run_id}")
+        return shown_run(state)
 
     async def set_context(self, arguments: SetContextArguments, call_id: str) -> str:
         """Replace, append, or keep an entry; how full the block is then."""
@@ -179,6 +179,19 @@ class OwnTools:
         if name not in self._skills:
             raise ToolFailed(f"There is no skill {name!r}. The skills are: {', '.join(self._skills) or 'none'}.")
         return self._skills[name]
+
+
+def shown_run(state: RunState) -> str:
+    """How a run stands, wrapped as data."""
+    lines = [f"Run {state.run_id}: {state.status}, attempt {state.attempt}."]
+    if state.opened is not None:
+        lines.append(f"Issue: {state.opened.issue.title}")
+    if state.committed is not None:
+        lines.append(f"Result: branch {state.committed.branch}, commit {state.committed.sha}")
+    if state.pending is not None:
+        lines.append(f"It waits for a person: {state.pending.question}")
+    lines.append(state.why)
+    return wrap("\n".join(line for line in lines if line), f"run {state.run_id}")
 
 
 async def recalled(ask: Ask, owner: JsonObject, query: str, repository: str | None) -> str:

@@ -1,5 +1,6 @@
 """A question of consent outlives the server, and an issue is solved from the chat."""
 
+import asyncio
 import json
 import subprocess
 
@@ -26,7 +27,7 @@ async def test_a_call_waits_through_a_restart_and_then_solves_the_issue(tmp_path
         call_id = paused.only("tool-approval-request")["toolCallId"]
 
     run_id = derived_id("chat", call_id)
-    story += [calls(("run_status", {"run_id": run_id})), {"content": "It is solved."}]
+    story += [{"content": "The run has ended."}, calls(("run_status", {"run_id": run_id})), {"content": "It is solved."}]
     async with product(tmp_path / "home", script(tmp_path, {"#solve": story}, WORK)) as running:
         chat = Chat(running, running.client)
         assert await chat.resumed("work") is None
@@ -36,9 +37,12 @@ async def test_a_call_waits_through_a_restart_and_then_solves_the_issue(tmp_path
         await chat.answer("work", call_id=call_id, approved=True)
         shown = await running.wait(run_id)
         assert shown["status"] == "finished", f"{shown['why']}\n{running.log()}"
+        async with asyncio.timeout(60):
+            while (await chat.texts("work"))[-1] != "The run has ended.":  # the server's own turn
+                await asyncio.sleep(0.05)
         told = await chat.say("work", "how is it?")
         assert shown["commit"]["branch"] in told.only("tool-output-available")["output"]
-        assert (await chat.texts("work"))[1::2] == ["It subtracts. May I? It is being solved.", "It is solved."]
+        assert (await chat.texts("work"))[1::2] == ["It subtracts. May I? It is being solved.", "The run has ended.", "It is solved."]
         assert _file(running, shown) == "def add(a, b):\n    return a + b\n"
 
 

@@ -130,12 +130,6 @@ class Broker:
         finally:
             await admin.close()
 
-    def kill(self) -> None:
-        """End the server at once, as a crash would."""
-        if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-
     def end(self) -> None:
         """Ask the server to end."""
         if self.process is not None and self.process.returncode is None:

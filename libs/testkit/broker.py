@@ -1,6 +1,7 @@
 """A real nats-server for one test or one session of tests."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -35,7 +36,9 @@ async def broker(home: Path, sync_interval: str = "2m", ack_wait_seconds: float 
     try:
         yield server, settings
     finally:
-        server.kill()  # an orderly end takes it a fifth of a second
+        if server.process is not None and server.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                server.process.kill()  # an orderly end takes it a fifth of a second
         await server.stop()
 
 

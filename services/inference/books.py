@@ -16,6 +16,7 @@ from services.inference.usage import UsageBook, Where
 
 log = logging.getLogger(__name__)
 _REPLY_SECONDS = 0.005
+"""Time for a reply to leave the process."""
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,9 @@ class Merged(Generic[StateT]):
 
     async def read(self, key: str) -> StateT:
         """The state as it is stored, what is under way from here included."""
-        await self.stored(key)
+        if worker := self._workers.get(key):
+            await asyncio.wait([worker])
         return (await self._load(key))[0]
-
-    async def stored(self, *keys: str) -> None:
-        """Wait for what is under way from here to these keys, or to all."""
-        if busy := [self._workers[key] for key in keys or tuple(self._workers) if key in self._workers]:
-            await asyncio.wait(busy)
 
     async def apply(self, key: str, change: Callable[[StateT], StateT]) -> None:
         """Store the changed state. What `change` raises is raised and stores nothing; a cancelled caller's change may still be stored.

@@ -69,7 +69,6 @@ class UsageBook:
             Refusal: `bad_request` for days that are none, are the wrong way round or more than 400.
         """
         found: list[Counter] = []
-        await self._counters.stored()
         for pattern in patterns(question):
             found += [Counter.model_validate_json(value) for _, value in await self._records.scan(pattern)]
         first, last = question.first_day or "", question.last_day or "9999"

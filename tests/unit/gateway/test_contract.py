@@ -121,7 +121,7 @@ def schema() -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_asgi("/openapi.json", described(), headers={"Authorization": f"Bearer {TOKEN}"})
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def answered_as_described(case: schemathesis.Case) -> None:
     answer = case.call(headers={"Authorization": f"Bearer {TOKEN}"})
     case.validate_response(answer, excluded_checks=list(_TESTED_ELSEWHERE))
@@ -130,8 +130,8 @@ def answered_as_described(case: schemathesis.Case) -> None:
 @pytest.mark.filterwarnings("ignore:Skipped test cases with unsupported payload media types")
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_whatever_the_description_allows_is_answered_as_it_says(method: str, path: str) -> None:
-    """Schemathesis' boundary cases and generated ones; made here, as all of them take every worker long."""
-    config = HypothesisTestConfig(project=schema().config, modes=[HypothesisTestMode.COVERAGE, HypothesisTestMode.FUZZING])
+    """Schemathesis' examples, boundary cases and generated ones; made here, as all of them take every worker long."""
+    config = HypothesisTestConfig(project=schema().config, modes=list(HypothesisTestMode))
     create_test(operation=schema()[path][method], test_func=answered_as_described, config=config)()
 
 

@@ -112,12 +112,21 @@ class Journal:
 
     async def opening(self, work_id: str) -> dict[str, str]:
         """The headers of the event that opened a run or turn, its trace among them; empty when it is gone."""
+        message = await self._opening(work_id)
+        return dict(message.headers or {}) if message is not None else {}
+
+    async def opened(self, work_id: str) -> Recorded | None:
+        """The event that opened a run or turn, without the rest of its journal; None when it is gone or of an unknown kind."""
+        message = await self._opening(work_id)
+        return recorded(message) if message is not None else None
+
+    async def _opening(self, work_id: str) -> Msg | None:
         request = json.dumps({"last_by_subj": f"{self.kind.name}.{work_id}.opened"}).encode()
         reply = await self._connection.call(f"$JS.API.DIRECT.GET.{self.kind.stream}", request)
         status = status_of(reply)
         if status not in (None, "404"):
             raise Retryable(f"{self.kind.stream} cannot be read: {status}")
-        return dict(reply.headers or {}) if status is None else {}
+        return reply if status is None else None
 
     async def _read_batch(self, work_id: str, after: int) -> tuple[int, int, list[Recorded]]:
         """How many are left, the place of the last one seen, and the readable ones."""

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 from libs.bus import Bus, Delivery, Fenced, Refusal
 from libs.contracts.conversation import AppendMessages, ReadSession, StoredMessage
-from libs.contracts.fold import RunState
 from libs.contracts.ids import derived_id
-from libs.contracts.run import ChatThread
+from libs.contracts.run import ChatThread, RunOpened
 from libs.contracts.turn import TurnOpened
 from services.assistant.tools import shown_run
 
@@ -18,25 +17,31 @@ _NEWS = "This is no message of the person: a run that this conversation asked fo
 
 async def run_ended(bus: Bus, delivery: Delivery) -> None:
     """Say how a run ended, and open the turn that tells the person. A conversation that was deleted hears nothing."""
-    state = await bus.journal.state(delivery.subject.split(".")[1])
-    opened = state.opened
-    if opened is not None and opened.chat is not None and state.ended and await _is_there(bus, state, opened.chat):
-        message = StoredMessage(
-            id=f"run-{state.run_id}-{delivery.sequence}",
-            role="system",
-            parts=({"type": "text", "text": _NEWS + shown_run(state)},),
-            metadata={"run_id": state.run_id, "status": state.status},
-        )
-        owner = {"tenant": opened.tenant, "user": opened.user, "session_id": opened.chat.session_id}
-        await bus.ask(AppendMessages.model_validate({**owner, "messages": (message,)}))
-        await _open_turn(bus, owner, message.id, opened.chat)
+    first = await bus.journal.opened(delivery.subject.split(".")[1])
+    opened = first.event if first is not None else None
+    if isinstance(opened, RunOpened) and opened.chat is not None:
+        await _tell(bus, opened, opened.chat, delivery.sequence)
     await delivery.ack()
 
 
-async def _is_there(bus: Bus, state: RunState, chat: ChatThread) -> bool:
-    assert state.opened is not None
+async def _tell(bus: Bus, opened: RunOpened, chat: ChatThread, sequence: int) -> None:
+    state = await bus.journal.state(opened.run_id)
+    owner = {"tenant": opened.tenant, "user": opened.user, "session_id": chat.session_id}
+    if not state.ended or not await _is_there(bus, owner):
+        return
+    message = StoredMessage(
+        id=f"run-{opened.run_id}-{sequence}",
+        role="system",
+        parts=({"type": "text", "text": _NEWS + shown_run(state)},),
+        metadata={"run_id": opened.run_id, "status": state.status},
+    )
+    await bus.ask(AppendMessages.model_validate({**owner, "messages": (message,)}))
+    await _open_turn(bus, owner, message.id, chat)
+
+
+async def _is_there(bus: Bus, owner: dict[str, str]) -> bool:
     try:
-        await bus.ask(ReadSession(tenant=state.opened.tenant, user=state.opened.user, session_id=chat.session_id))
+        await bus.ask(ReadSession.model_validate(owner))
     except Refusal as refusal:
         if refusal.code != "not_found":
             raise
